@@ -18,7 +18,7 @@ use rustix::{fs::OFlags, net::sockopt};
 use crate::{
     conn::{Conn, IS_OVER},
     peers::told,
-    real::fail,
+    real::{errno, fail},
 };
 
 /// The most that one call of the kernel's reads or writes.
@@ -56,10 +56,14 @@ pub(crate) fn number(why: &io::Error) -> c_int {
     })
 }
 
-/// The result of a call of a descriptor's, as C has it. What panics is an error.
+/// The result of a call of a descriptor's, as C has it: one that goes well leaves `errno` alone. What panics is an error.
 pub(crate) fn returns(fd: c_int, call: impl FnOnce() -> Result<usize, c_int>) -> ssize_t {
+    let before = errno();
     match catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(libc::EIO)) {
-        Ok(count) => ssize_t::try_from(count).unwrap_or(ssize_t::MAX),
+        Ok(count) => {
+            fail(before);
+            ssize_t::try_from(count).unwrap_or(ssize_t::MAX)
+        }
         Err(errno) => {
             fail(told(fd, errno));
             -1

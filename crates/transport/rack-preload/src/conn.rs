@@ -477,8 +477,9 @@ impl Conn {
         let (is_lone, has_no_time) = (self.end.is_lone(), self.linger_s.load(Ordering::Relaxed) == 0);
         // The kernel resets what is closed with bytes that nobody has read, and knows nothing of those of the ring.
         let has_unread = || self.end.count().is_ok_and(|count| count > 0) || self.has_unread_of_tcp(fd);
-        let resets = is_lone
-            && (is_asked && has_no_time || self.is_attached() && (has_no_time || !self.is_tcp() && has_unread()));
+        // One that went back to TCP may be another process' by now.
+        let is_memorys = self.is_attached() && !self.is_tcp();
+        let resets = is_lone && (is_asked && has_no_time || is_memorys && (has_no_time || has_unread()));
         if resets {
             resets_now(fd);
         }

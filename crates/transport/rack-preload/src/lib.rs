@@ -31,11 +31,12 @@
 //! went over to memory.
 //!
 //! **What is not followed.** A connection goes back to TCP for good, or stays there, as it enters what is not followed: `SCM_RIGHTS`, the
-//! descriptors 0 to 2 (as before another program is begun), a descriptor whose `FD_CLOEXEC` is cleared, or that a program which is begun is told of (`exec`), urgent bytes, `O_ASYNC`,
-//! `SO_ZEROCOPY`, kernel TLS. It stays with its memory if another thread waits for it, or the other end cannot follow: `SCM_RIGHTS`,
-//! `SO_ZEROCOPY` and kernel TLS then fail with `EOPNOTSUPP`. Its bytes are not seen, once it goes through its memory, by a program that
-//! inherits it as another descriptor and was not told of it, by a set or a second descriptor from before it was connected, and by what makes system calls without
-//! the C library (Go). So do not run such programs under it.
+//! descriptors 0 to 2 (as before another program is begun), a descriptor whose `FD_CLOEXEC` is cleared, or that a program which is begun is
+//! told of (`exec`), urgent bytes, `O_ASYNC`, `SO_ZEROCOPY`, kernel TLS. It stays with its memory if another thread waits for it, or the
+//! other end cannot follow, as where it is gone and bytes are unread: `SCM_RIGHTS`, `SO_ZEROCOPY` and kernel TLS then fail with `EOPNOTSUPP`.
+//! Its bytes are not seen, once it goes through its memory, by a program that inherits it as another descriptor and was not told of it, by a
+//! set or a second descriptor from before it was connected, and by what makes system calls without the C library (Go). So do not run such
+//! programs under it.
 //! A program that makes a ring of io_uring keeps to TCP (`rings`; `FIDE_RACK_IO_URING`).
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A write that waits for room in TCP is interrupted by each signal,

@@ -19,7 +19,7 @@ use libc::{
 
 use crate::{
     conn::{CONNS, Conn, ours},
-    ready::{IN, Looks, OUT, arms, asked, hears, is_known as is_known_of, naps, ready},
+    ready::{IN, Looks, OUT, arms, asked, hears, is_known as is_known_of, naps, ready, sends},
     real::{self, bits, fail},
     set::{SETS, Set},
     times::{duration, timespec_of, until},
@@ -170,6 +170,9 @@ unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, m
         looks.slept();
         let mut naps_then = false;
         for (index, conn) in &*ours {
+            if result > 0 {
+                sends(conn, kernel[*index].revents.into());
+            }
             // Also without a wait, lest they add up.
             if result > 0 && kernel[*index].revents & POLLIN != 0 {
                 if !sleeps {

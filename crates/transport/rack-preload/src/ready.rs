@@ -43,7 +43,18 @@ pub(crate) fn asked(conn: &Conn, wants: c_int) -> c_int {
     if wants & OUT != 0 && !is_by(Bell::Room) {
         asked |= wants & OUT;
     }
+    if conn.end.is_sending() {
+        asked |= libc::EPOLLOUT;
+    }
     asked
+}
+
+/// The kernel says that there is room in TCP: what waits for that is sent.
+pub(crate) fn sends(conn: &Conn, kernel: c_int) {
+    if kernel & libc::EPOLLOUT != 0 && conn.end.is_sending() {
+        // What is wrong with it the next call says.
+        let _ = conn.end.follow(conn);
+    }
 }
 
 /// Whether what is true of what is wanted is known without the kernel.

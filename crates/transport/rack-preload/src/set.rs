@@ -26,7 +26,7 @@ use crate::{
     before,
     conn::{self, CONNS, Conn},
     monitor,
-    ready::{IN, OUT, RDHUP, arms, asked, beside, hears, polled, ready},
+    ready::{IN, OUT, RDHUP, arms, asked, beside, hears, polled, ready, sends},
     real,
     table::Table,
 };
@@ -574,6 +574,7 @@ impl Inner {
             return Some((told, false));
         }
         let interest = self.one(fd)?;
+        sends(&interest.conn, kernel);
         let is_left = kernel & libc::EPOLLIN != 0 && !interest.hears(others);
         let told = if interest.turn == turn {
             // What the ring knows nothing of belongs to the event that was told.

@@ -86,7 +86,7 @@ pub struct Outgoing {
     pub(crate) has_ended: bool,
     /// It goes over TCP again, for good.
     pub(crate) has_left: bool,
-    /// Of a write for which there was no room: it is worth to go on with so many bytes.
+    /// Of a write for which there was no room: it is worth to go on with so many bytes. Of one that the other end has left: [`leave`].
     pub(crate) worth: u64,
     /// The last sleep of the other end, by [`Bell`], that was ended.
     pub(crate) woken: [u32; 2],
@@ -234,7 +234,9 @@ impl Incoming {
         is_alone: bool,
     ) -> io::Result<Option<Option<usize>>> {
         let most = left.and_then(|left| usize::try_from(left).ok()).map_or(into.len(), |left| left.min(into.len()));
-        let Some((_, count)) = now(recv(socket, &mut into[..most], flags(leaves || !is_alone)))? else {
+        // What wakes is left for those who sleep; and behind that there may be bytes of an end that has come, written and left meanwhile.
+        let looks = leaves || !is_alone || left.is_none();
+        let Some((_, count)) = now(recv(socket, &mut into[..most], flags(looks)))? else {
             return Ok(Some(None));
         };
         if count == 0 {
@@ -247,17 +249,12 @@ impl Incoming {
                 Some(_) => Err(io::ErrorKind::ConnectionReset.into()),
             };
         }
-        // Meanwhile the other end may have gone over to the ring: what came behind its last byte wakes.
-        let came = count;
+        // Meanwhile the other end may have gone over to the ring: what came behind its last byte is none of these.
         let mut count = match self.left_over_tcp(window)? {
-            Some(left) => usize::try_from(left).map_or(came, |left| came.min(left)),
-            None => came,
+            Some(left) => usize::try_from(left).map_or(count, |left| count.min(left)),
+            None => count,
         };
-        if !leaves && is_alone {
-            self.has_woken(window, came - count)?;
-        }
-        if !leaves && !is_alone && count > 0 {
-            // What wakes is left for those who sleep.
+        if !leaves && looks && count > 0 {
             let Some((_, taken)) = now(recv(socket, &mut into[..count], flags(false)))? else { return Ok(Some(None)) };
             count = taken;
         }
@@ -287,10 +284,10 @@ impl Incoming {
     }
 
     /// Takes bytes that wake, or sees the end. `is_alone`: else they are left, so that they wake others, too, unless the end is behind them,
-    /// which wakes all for good.
-    pub(crate) fn hears(&mut self, window: &impl Window, socket: BorrowedFd<'_>, is_alone: bool) -> io::Result<()> {
+    /// which wakes all for good. False: there are bytes behind those that wake, and are left.
+    pub(crate) fn hears(&mut self, window: &impl Window, socket: BorrowedFd<'_>, is_alone: bool) -> io::Result<bool> {
         if !self.is_on_ring || self.is_ended {
-            return Ok(());
+            return Ok(true);
         }
         let takes = is_alone || has_end(socket);
         let most = if takes { self.wakes_most(window) } else { 0 };
@@ -301,7 +298,7 @@ impl Incoming {
             heard = self.takes_some(socket, heard)?;
         }
         self.wakes += if most > 0 || is_uncounted { heard as u64 } else { 0 };
-        Ok(())
+        Ok(most > 0 || is_uncounted || heard == 0)
     }
 
     /// At most so many bytes that wake; how many there were. 0: it is looked whether there is one, or the end.
@@ -318,11 +315,16 @@ impl Incoming {
     }
 
     /// Before a close: takes all bytes that wake, of which there are many where they were left for others for long.
-    pub(crate) fn drains(&mut self, socket: BorrowedFd<'_>, is_alone: bool) {
+    pub(crate) fn drains(&mut self, window: &impl Window, socket: BorrowedFd<'_>) {
+        let _ = self.has_something(window);
         let mut turns = 0;
-        while is_alone && self.is_on_ring && !self.is_ended && turns < DRAINS_MAX {
+        while self.is_on_ring && !self.is_ended && turns < DRAINS_MAX {
             turns += 1;
-            if !self.takes_some(socket, WAKES).is_ok_and(|count| count == WAKES) {
+            // What comes behind them is the program's, and unread.
+            let most = if leave::has_left(window) { self.wakes_most(window) } else { WAKES };
+            let count = if most > 0 { self.takes_some(socket, most).unwrap_or(0) } else { 0 };
+            self.wakes += count as u64;
+            if count < WAKES {
                 return;
             }
         }
@@ -397,6 +399,9 @@ impl Outgoing {
     }
 
     fn write_tcp(&mut self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Option<usize>> {
+        if self.is_sending() {
+            return Ok(None);
+        }
         let count = now(send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?;
         self.over_tcp += count.unwrap_or(0) as u64;
         Ok(count)
@@ -484,7 +489,7 @@ impl Outgoing {
         socket: BorrowedFd<'_>,
         sends: impl FnOnce() -> io::Result<Option<usize>>,
     ) -> io::Result<Option<usize>> {
-        if self.goes_through(window, socket)?.is_some() {
+        if self.goes_through(window, socket)?.is_some() || self.is_sending() {
             return Ok(None);
         }
         let sent = sends()?;
@@ -520,13 +525,14 @@ impl Outgoing {
         }
     }
 
-    /// Nothing more is written: the other end reads what was, and then the end. False: this goes over TCP, and its socket is to be shut down.
+    /// Nothing more is written: the other end reads what was, and then the end. False: this goes over TCP, and its socket is to be shut down
+    /// now.
     pub fn ends(&mut self, window: Option<&impl Window>, socket: impl AsFd) -> bool {
         let socket = socket.as_fd();
         let is_over_tcp = self.has_left || self.has_ended && !self.is_on_ring;
         let Some(window) = window.filter(|_| !is_over_tcp) else {
             self.has_ended = true;
-            return false;
+            return self.is_sending();
         };
         let goes = self.goes_over_to_end(window);
         self.has_ended = true;
@@ -536,7 +542,7 @@ impl Outgoing {
         window.publish(WRITES_NO_MORE_AT, 1);
         fence(SeqCst);
         if self.follows(window, socket).unwrap_or(true) {
-            return false;
+            return self.is_sending();
         }
         self.wakes(window, socket, Bell::Message);
         true

@@ -253,21 +253,26 @@ impl<W: Window> End<W> {
     /// The program closes its last descriptor of the socket. If no other process has one, this end reads and writes no more, and the other
     /// one is told.
     pub fn close(&self, socket: impl AsFd) {
-        let (window, socket) = (self.lets_go(), socket.as_fd());
+        let socket = socket.as_fd();
+        // Also where others have it.
+        let _ = self.sends_unread(socket);
+        let window = self.lets_go();
         let ended = match window {
             Some(window) => self.outgoing(|outgoing| {
                 let is_on_ring = outgoing.ends(Some(window), socket);
+                outgoing.sends_last(window, socket);
                 outgoing.wakes(window, socket, Bell::Room);
                 is_on_ring
             }),
             // Other processes had it: they may be gone, of which nobody knows here.
             None => Ok(self.is_on_ring(Bell::Message)),
         };
-        if ended.is_ok_and(|is_on_ring| is_on_ring) {
+        if let Some(of) = self.window.get()
+            && (ended.is_ok_and(|is_on_ring| is_on_ring) || has_left(of))
+            && (window.is_some() || self.is_alone(0))
+        {
             // What wakes and is not taken would have the kernel reset the connection.
-            let has_left = self.window.get().is_some_and(has_left);
-            let takes = !has_left && (window.is_some() || self.is_alone(0));
-            let _ = self.incoming(|incoming| incoming.drains(socket, takes));
+            let _ = self.incoming(|incoming| incoming.drains(of, socket));
         }
     }
 
@@ -561,9 +566,10 @@ impl<W: Window> End<W> {
             return Ok(false);
         };
         // It may have closed its half before it had the window, and read on. The kernel of one that is gone answers with a reset.
-        let probes = |_: &mut Outgoing| {
+        let probes = |outgoing: &mut Outgoing| {
             self.is_open()?;
-            Ok(matches!(sends_wake(window, socket), Some(Err(Errno::PIPE | Errno::CONNRESET))))
+            // Another thread may have had it leave meanwhile.
+            Ok(outgoing.is_on_ring() && matches!(sends_wake(window, socket), Some(Err(Errno::PIPE | Errno::CONNRESET))))
         };
         self.outgoing(probes).flatten()
     }
@@ -670,7 +676,13 @@ impl<W: Window> End<W> {
                 (Bell::Room, None) => PollFlags::OUT,
                 (Bell::Room, Some(_)) => PollFlags::IN | PollFlags::RDHUP,
             };
-            let seen = if until.is_none() && events.contains(PollFlags::IN) {
+            let is_sending = self.is_sending();
+            let seen = if bell == Bell::Room && is_ready.is_none() && self.of().outgoing.is(HAS_LEFT) {
+                // Nothing that wakes is for this thread, and nobody is to leave it for it.
+                self.meanwhile(|| polls(socket, events, until))?
+            } else if is_sending {
+                polls(socket, events | PollFlags::OUT, until)?
+            } else if until.is_none() && events.contains(PollFlags::IN) {
                 match peeks(socket)? {
                     Ok(true) if bell == Bell::Message => PollFlags::IN,
                     Ok(true) => looks(socket, events)?,
@@ -700,14 +712,22 @@ impl<W: Window> End<W> {
                 if self.is_gone(of.as_fd())? {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
-                nap(until)?;
-            } else if !self.hears(of)? {
-                nap(until)?;
+                self.meanwhile(|| nap(until))?;
+            } else if !self.hears(of)? && self.is_ready(bell)? == Some(false) {
+                self.meanwhile(|| nap(until))?;
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(self.is_ready(bell)? == Some(true));
             }
         }
+    }
+
+    /// Does something between [`End::sleeps`] and [`End::woke`] in which this thread does not count.
+    fn meanwhile<T>(&self, what: impl FnOnce() -> T) -> T {
+        self.woke();
+        let done = what();
+        self.sleeps();
+        done
     }
 
     /// Takes what wakes, between [`End::sleeps`] and [`End::woke`]. False: it was left, as others sleep, or what is there is something else.
@@ -722,9 +742,9 @@ impl<W: Window> End<W> {
             let Some(window) = self.window.get() else { return Ok(false) };
             let _ = incoming.has_something(window);
             let is_alone = self.is_alone(1);
-            incoming.hears(window, socket, is_alone)?;
+            let is_all = incoming.hears(window, socket, is_alone)?;
             incoming.follows(window);
-            Ok((incoming.is_on_ring() || incoming.has_left) && is_alone)
+            Ok((incoming.is_on_ring() || incoming.has_left) && is_alone && is_all)
         })?;
         self.sends_unread(socket)?;
         is_taken

@@ -231,28 +231,44 @@ impl Sender {
         Ok(Some(count))
     }
 
-    /// What the receiver has not read, which says how far it has: all messages from there on, of the first one what is behind so many bytes.
-    /// They are read from the other end's part, which may have changed them. None: the window has no addresses, or that cannot be.
-    pub(crate) fn unread_there(&self, window: &impl Window, [mut read, taken]: [u64; 2]) -> Option<Vec<u8>> {
-        if read < self.read || read > self.written || !read.is_multiple_of(WORD as u64) {
+    /// Whether a receiver may have read so far.
+    pub(crate) fn may_be_read(&self, read: u64) -> bool {
+        (self.read..=self.written).contains(&read) && read.is_multiple_of(WORD as u64)
+    }
+
+    /// Bytes of the message at an index that was written, behind so many of them, as many as there is room for; and the message's length.
+    /// They are read from the other end's part, which may have changed them. None: the window has no addresses, or that is no message.
+    pub(crate) fn unread_there(
+        &self,
+        window: &impl Window,
+        [at, taken]: [u64; 2],
+        into: &mut [u8],
+    ) -> Option<(usize, usize)> {
+        let header = window.words_there(self.place.offset(at), WORD)?[0].load(Ordering::Relaxed);
+        let len = usize::try_from(header & LENGTH).ok()?.checked_sub(1).filter(|len| *len <= self.place.most())?;
+        let taken = usize::try_from(taken).ok()?.min(len);
+        let count = (len - taken).min(into.len());
+        if at + room(len) > self.written {
             return None;
         }
-        let (mut all, mut taken) = (Vec::new(), usize::try_from(taken).ok()?);
-        while read < self.written {
-            let header = window.words_there(self.place.offset(read), WORD)?[0].load(Ordering::Relaxed);
-            let len = usize::try_from(header & LENGTH).ok()?.checked_sub(1).filter(|len| *len <= self.place.most())?;
-            let first = read + WORD as u64;
-            let before = self.place.up_to_end(first).min(len);
-            let at = all.len();
-            all.resize(at + len, 0);
-            load(window.words_there(self.place.offset(first), before)?, &mut all[at..at + before]);
-            load(window.words_there(self.place.at, len - before)?, &mut all[at + before..]);
-            // Only of the first one.
-            drop(all.drain(at..at + taken.min(len)));
-            taken = 0;
-            read += room(len);
+        let first = at + (WORD + taken) as u64;
+        let (mut done, mut before) = (0, taken % WORD);
+        while done < count {
+            // Words are read whole.
+            let from = first + done as u64 - before as u64;
+            let part = (count - done + before).min(self.place.up_to_end(from));
+            let words = window.words_there(self.place.offset(from), part)?;
+            if before > 0 {
+                let part = (WORD - before).min(count - done);
+                let word = words[0].load(Ordering::Relaxed).to_ne_bytes();
+                into[done..done + part].copy_from_slice(&word[before..][..part]);
+                (done, before) = (done + part, 0);
+            } else {
+                load(words, &mut into[done..done + part]);
+                done += part;
+            }
         }
-        (read == self.written).then_some(all)
+        Some((count, len))
     }
 
     /// Bytes of the longest message that there is room for; none: not even for an empty one.

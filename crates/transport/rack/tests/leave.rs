@@ -11,6 +11,7 @@ use std::{
 
 use fide_rack::{end::End, shm::ShmWindow, window::Bell};
 use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, poll};
 
 /// Small, so that rings are often full.
 const WORDS: usize = 1024;
@@ -199,6 +200,172 @@ fn end_leaves_also_where_the_other_one_has_no_memory_or_has_ended() {
     let [here, _there] = sides([true; 2]);
     here.end.sleeps();
     assert!(!here.leaves(), "another thread sleeps");
+}
+
+/// Nobody would send it once more, whether the other end's program has closed it or has died.
+#[test]
+fn end_stays_where_bytes_are_unread_and_the_other_one_is_gone() {
+    for closes in [true, false] {
+        let [here, there] = sides([true; 2]);
+        assert_eq!(there.end.write(&there.socket, b"answer").unwrap(), Some(6));
+        if closes {
+            there.end.close(&there.socket);
+        }
+        drop(there);
+        assert!(!here.leaves(), "closes: {closes}");
+        assert_eq!(here.exact(6), b"answer");
+        assert!(here.leaves());
+        here.socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!((&here.socket).read(&mut [0; 8]).unwrap(), 0);
+    }
+}
+
+/// What wakes and is not taken is no reason for the kernel to reset the connection.
+#[test]
+fn close_of_one_whose_other_end_has_left_is_no_reset() {
+    for writes in [true, false] {
+        let [here, there] = sides([true; 2]);
+        if writes {
+            assert_eq!(there.end.write(&there.socket, b"answer").unwrap(), Some(6));
+        }
+        assert!(here.leaves());
+        there.end.close(&there.socket);
+        drop(there);
+        let (mut got, mut seen) = (Vec::new(), [PollFd::new(&here.socket, PollFlags::IN)]);
+        here.socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        (&here.socket).read_to_end(&mut got).unwrap();
+        assert_eq!(got, if writes { &b"answer"[..] } else { b"" });
+        assert_eq!(poll(&mut seen, None), Ok(1));
+        assert!(!seen[0].revents().contains(PollFlags::ERR), "writes: {writes}");
+    }
+}
+
+/// As of one whose child has been forked meanwhile, and has begun another program.
+#[test]
+fn close_of_one_that_others_may_have_sends_what_was_not_read() {
+    let [here, there] = sides([true; 2]);
+    assert_eq!(there.end.write(&there.socket, b"answer").unwrap(), Some(6));
+    there.end.shared();
+    assert!(here.leaves());
+    there.end.close(&there.socket);
+    drop(there);
+    let mut got = Vec::new();
+    (&here.socket).read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"answer");
+}
+
+/// Writes until TCP has no room, and goes over to the ring then.
+fn stuffed() -> ([Side; 2], usize) {
+    let ([here, there], windows) = (sides([false; 2]), Memory::pair().unwrap().map(Memory::silent));
+    let (mut count, mut full) = (0, 0);
+    // The kernel makes room for more as the other one's takes what came.
+    while full < 5 {
+        let more = there.end.write(&there.socket, &[7; 100_000]).unwrap();
+        full = if more.is_none() { full + 1 } else { 0 };
+        count += more.unwrap_or(0);
+        thread::sleep(Duration::from_millis(1));
+    }
+    for (side, window) in [&here, &there].into_iter().zip(windows) {
+        assert!(side.end.attach(window).unwrap());
+    }
+    ([here, there], count)
+}
+
+/// It is not counted: else a byte of the program would be taken for it.
+#[test]
+fn byte_that_is_to_wake_and_has_no_room_is_no_byte_of_the_program() {
+    let ([here, there], count) = stuffed();
+    assert_eq!(there.end.write(&there.socket, b"ring").unwrap(), Some(4));
+    assert!(there.leaves());
+    assert_eq!(here.exact(count), vec![7; count]);
+    (&there.socket).write_all(b"behind").unwrap();
+    assert_eq!(here.exact(10), b"ringbehind");
+}
+
+/// Its reader is a program that is begun just then.
+#[test]
+fn what_was_not_read_waits_for_room() {
+    for waits in [true, false] {
+        let ([here, there], count) = stuffed();
+        assert_eq!(there.end.write(&there.socket, b"ring").unwrap(), Some(4));
+        assert!(here.leaves());
+        // As a rule there is none; the kernel may make some late.
+        let begun = there.end.write(&there.socket, b"behind").unwrap().unwrap_or(0);
+        thread::scope(|scope| {
+            // By a write, or as it waits for an answer.
+            let goes_on = scope.spawn(|| {
+                if waits {
+                    return there.exact(2);
+                }
+                let mut rest = &b"behind"[begun..];
+                while !rest.is_empty() {
+                    match there.end.write(&there.socket, rest).unwrap() {
+                        Some(more) => rest = &rest[more..],
+                        None => assert!(there.end.wait(&there.socket, Bell::Room, limit()).unwrap(), "no room"),
+                    }
+                }
+                b"ok".to_vec()
+            });
+            thread::sleep(Duration::from_millis(250));
+            let (mut got, all) = (Vec::new(), if waits { 4 + begun } else { 10 });
+            here.socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            (&here.socket).take((count + all) as u64).read_to_end(&mut got).unwrap();
+            assert_eq!(&got[count..], &b"ringbehind"[..all]);
+            (&here.socket).write_all(b"ok").unwrap();
+            assert_eq!(goes_on.join().unwrap(), b"ok");
+        });
+    }
+}
+
+/// The byte that wakes is left for all of them, and nobody is to wait for another one to take it.
+#[test]
+fn all_threads_that_wait_as_the_other_end_leaves_go_on() {
+    let [here, there] = sides([true; 2]);
+    assert_eq!(here.end.write(&here.socket, b"x").unwrap(), Some(1));
+    assert_eq!(there.exact(1), b"x");
+    thread::scope(|scope| {
+        let reads = [0, 1].map(|_| scope.spawn(|| there.exact(1)));
+        thread::sleep(Duration::from_millis(20));
+        assert!(here.leaves());
+        for byte in [b"a", b"b"] {
+            (&here.socket).write_all(byte).unwrap();
+            thread::sleep(Duration::from_millis(5));
+        }
+        let mut got = reads.map(|reads| reads.join().unwrap()).concat();
+        got.sort_unstable();
+        assert_eq!(got, b"ab");
+    });
+}
+
+/// One thread writes more than TCP has room for, and the other one is to read before the other end reads on.
+#[test]
+fn thread_that_waits_for_room_does_not_keep_another_one_from_reading() {
+    let [here, there] = sides([true; 2]);
+    assert_eq!(here.end.write(&here.socket, b"x").unwrap(), Some(1));
+    assert_eq!(there.exact(1), b"x");
+    let all = bytes(20_000_000, 3);
+    thread::scope(|scope| {
+        let reads = scope.spawn(|| there.exact(4));
+        let writes = scope.spawn(|| {
+            let mut rest = &all[..];
+            while !rest.is_empty() {
+                match there.end.write(&there.socket, rest).unwrap() {
+                    Some(more) => rest = &rest[more..],
+                    None => assert!(there.end.wait(&there.socket, Bell::Room, None).unwrap()),
+                }
+            }
+        });
+        thread::sleep(Duration::from_millis(20));
+        assert!(here.leaves());
+        // Until it waits for TCP.
+        thread::sleep(Duration::from_millis(100));
+        (&here.socket).write_all(b"stop").unwrap();
+        assert_eq!(reads.join().unwrap(), b"stop");
+        let mut got = vec![0; all.len()];
+        (&here.socket).read_exact(&mut got).unwrap();
+        writes.join().unwrap();
+        assert!(got == all);
+    });
 }
 
 /// Both ends go on by turns of reads and writes, of many lengths, and leave the rings at any of them, one or both.

@@ -19,8 +19,8 @@ use std::{
 use fide_rack::window::{Bell, WORD};
 use fide_shm::region::Mapped;
 use meddled::{
-    Memory, Numbers, READS_NO_MORE_AT, RING_AT, STEPS, Side, Step, WORDS, attached, hooks, once, pair, settles, sides,
-    unhooks,
+    LEAVES_AT, Memory, Numbers, OVER_TCP_AT, READS_NO_MORE_AT, RING_AT, STEPS, Side, Step, WORDS, attached, hooks,
+    once, pair, settles, sides, unhooks,
 };
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -280,6 +280,109 @@ fn byte_that_wakes_and_has_no_room_is_sent_with_the_next_call() {
     assert_eq!(wakes().unwrap(), 1);
 }
 
+/// The other end leaves between any two steps of a read that its bytes of TCP are read by, and what it writes then comes behind them.
+#[test]
+fn end_that_leaves_in_the_middle_of_a_read_is_followed() {
+    for over_tcp in [8, 40] {
+        for at in 0..2 * STEPS {
+            let ([here, there], _) = attached(over_tcp);
+            there.end.arms(Bell::Message);
+            let writes = Arc::clone(&here);
+            hooks(
+                1,
+                once(at, move || {
+                    assert_eq!(writes.write(b"ring").unwrap(), Some(4));
+                    assert!(writes.end.leave(&writes.socket).unwrap());
+                    (&writes.socket).write_all(b", behind").unwrap();
+                    settles();
+                }),
+            );
+            let mut got = reads_all(&there, false);
+            unhooks();
+            got.extend(reads_all(&there, false));
+            let is_all = got[over_tcp..] == *b"ring, behind" || got.len() == over_tcp;
+            assert!(is_all, "step {at} of a read after {over_tcp} bytes over TCP: {got:?}");
+        }
+    }
+}
+
+/// One that has written nothing through the ring leaves, and the other one asks and looks right before it goes over.
+#[test]
+fn two_that_leave_at_once_lose_nothing() {
+    let ([here, there], _) = attached(1);
+    assert_eq!(there.write(b"unread").unwrap(), Some(6));
+    let places = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+    let [is_about_to, goes_on, is_done] = places.each_ref().map(Arc::clone);
+    let other = thread::spawn(move || {
+        hooks(1, move |step| {
+            if step == Step::Publish(LEAVES_AT) && !is_about_to.swap(true, SeqCst) {
+                while !goes_on.load(SeqCst) {
+                    thread::yield_now();
+                }
+            }
+        });
+        let has_left = there.end.leave(&there.socket).unwrap();
+        is_done.store(true, SeqCst);
+        has_left
+    });
+    while !places[0].load(SeqCst) {
+        thread::yield_now();
+    }
+    hooks(0, move |step| {
+        if step == Step::Publish(OVER_TCP_AT) {
+            places[1].store(true, SeqCst);
+            is_reached(&places[2]);
+        }
+    });
+    let has_left = here.end.leave(&here.socket).unwrap();
+    unhooks();
+    assert!(!other.join().unwrap() || !has_left, "nobody sends what was not read");
+}
+
+/// The other end closes between any two steps of one that leaves: what that one has not read is sent once more, or it stays.
+#[test]
+fn close_as_the_other_end_leaves_loses_nothing() {
+    for at in 0..3 * STEPS {
+        let ([here, there], _) = attached(0);
+        assert_eq!((here.write(b"x").unwrap(), there.write(b"answer").unwrap()), (Some(1), Some(6)));
+        assert_eq!(reads_all(&there, false), b"x");
+        let closes = Rc::new(RefCell::new(None));
+        let (closing, of) = (Rc::clone(&closes), Cell::new(Some(there)));
+        hooks(
+            0,
+            once(at, move || {
+                let (there, is_done) = (of.take().unwrap(), Arc::new(AtomicBool::new(false)));
+                let done = Arc::clone(&is_done);
+                *closing.borrow_mut() = Some(thread::spawn(move || {
+                    there.end.close(&there.socket);
+                    drop(there);
+                    done.store(true, SeqCst);
+                }));
+                is_reached(&is_done);
+            }),
+        );
+        let has_left = here.end.leave(&here.socket).unwrap();
+        unhooks();
+        let closing: Option<thread::JoinHandle<()>> = closes.take();
+        let Some(closing) = closing else { return assert!(at > 5) };
+        closing.join().unwrap();
+        let mut got = Vec::new();
+        if has_left {
+            (&here.socket).read_to_end(&mut got).unwrap();
+        } else {
+            // What was sent once more all the same is none of the program's.
+            let mut into = [0; 4];
+            loop {
+                match here.read(&mut into).unwrap() {
+                    Some(0) => break,
+                    read => got.extend_from_slice(&into[..read.unwrap_or(0)]),
+                }
+            }
+        }
+        assert_eq!(got, b"answer", "step {at}, has left: {has_left}");
+    }
+}
+
 /// The other end, which writes whatever it likes.
 struct Hostile {
     memory: Arc<Mapped<Memory>>,
@@ -308,7 +411,7 @@ impl Hostile {
                 let _ = (&self.socket).write(&[7; 70][..count]);
             }
             2 => self.memory.get().sleepers[0][numbers.below(2)].store(value as u32, SeqCst),
-            3..6 => self.memory.get().parts[0][[0, 3, 4][numbers.below(3)]].store(value, SeqCst),
+            3..6 => self.memory.get().parts[0][[0, 3, 4, 6, 7, 8, 9, 10][numbers.below(8)]].store(value, SeqCst),
             // Often where the ring begins: that is where it is read.
             6..12 => self.memory.get().parts[0][RING_AT / WORD + numbers.below(8)].store(value, SeqCst),
             _ => {

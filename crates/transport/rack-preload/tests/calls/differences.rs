@@ -50,6 +50,7 @@ const EXCLUSIVE: &str = "an exclusive interest may be changed";
 const RESTART: &str = "a write that waits for TCP is interrupted by each signal";
 const HUNG_UP: &str = "the kernel has no word for an interest that was told once and hears of no hang-up";
 const BACK: &str = "one that goes back to TCP is asked for anew, and its room is told by an event of its own";
+const GONE: &str = "nobody sends once more what is unread of an end that has closed";
 
 pub(crate) const DIFFERENCES: &[Difference] = &[
     of(MayStay, CLOSED, "other-end-closes-with-bytes", "send: 1", "send: EPIPE"),
@@ -133,6 +134,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     of(Stays, EXCLUSIVE, "wrong-calls", "change of an exclusive one: EINVAL", "change of an exclusive one: 0"),
     of(MayStay, RESTART, "with-restart-of-writes", "send: 3", "send: EINTR"),
     of(Fault, HUNG_UP, "one-shot", "the ends of one that was told: 0", "the ends of one that was told: 1 2:HUP"),
+    of(Stays, GONE, "handed-on-as-the-other-end-has-closed", "sendmsg: 1", "sendmsg: EOPNOTSUPP"),
     of(MayStay, BACK, "others-wait-as-it-is-handed-on", "IN|OUT", "IN"),
     of(
         MayStay,

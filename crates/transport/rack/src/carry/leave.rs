@@ -16,7 +16,10 @@
 //! | 10 | threads of it that are about to send one |
 //!
 //! What an end had not read as it left the other end sends once more, by its next call, or as it is woken: it is lost if that one's program
-//! is killed before. Nobody waits for the other end, but one that asks, for [`WAITS`] at most: bytes that wake are sent within a call.
+//! is killed before. It lies in the ring until TCP has room for it: of an end that follows, the number of what the other one has read says
+//! how far it was sent, and [`Outgoing::worth`] how many bytes of the next message.
+//!
+//! Nobody waits for the other end, but one that asks, for [`WAITS`] at most: bytes that wake are sent within a call.
 
 use std::{
     hint, io,
@@ -29,12 +32,15 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{SendFlags, Shutdown, send, shutdown},
+    net::{SendFlags, Shutdown, connect_unspec, send, shutdown},
 };
 
-use super::{CARRIED_AT, Incoming, OVER_TCP_AT, Outgoing, READS_RING_AT, WAKES, invalid, now, receiver, sender};
+use super::{
+    CARRIED_AT, COPIED, Incoming, OVER_TCP_AT, Outgoing, READS_RING_AT, WAKES, has_end, invalid, now, receiver, sender,
+};
 use crate::{
-    stream::WRITES_NO_MORE_AT,
+    ring,
+    stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     window::{WORD, Window},
 };
 
@@ -45,7 +51,7 @@ const WAKES_AT: usize = 9 * WORD;
 const WAKING_AT: usize = 10 * WORD;
 const ASKS: u64 = 1;
 const HAS_LEFT: u64 = 2;
-/// An end that asks waits no longer for what is on its way, nor one that follows for room in TCP, which has nothing else to carry.
+/// An end that asks waits no longer for what is on its way, nor one that closes for room in TCP.
 const WAITS: Duration = Duration::from_millis(100);
 /// Looks before naps.
 const LOOKS: u32 = 1000;
@@ -83,16 +89,6 @@ pub(crate) fn sends_wake(window: &impl Window, socket: BorrowedFd<'_>) -> Option
 }
 
 impl Incoming {
-    /// So many bytes came behind the last one of TCP, and wake.
-    pub(super) fn has_woken(&mut self, window: &impl Window, count: usize) -> io::Result<()> {
-        self.wakes += count as u64;
-        // The other end came, wrote and left in the moment in which TCP was read.
-        match counted(window) {
-            Some(all) if has_left(window) && self.wakes > all => Err(invalid("bytes were taken for some that wake")),
-            _ => Ok(()),
-        }
-    }
-
     /// Bytes that wake which may be taken: what comes behind them may be the program's, of one that has left.
     pub(super) fn wakes_most(&self, window: &impl Window) -> usize {
         match counted(window) {
@@ -121,45 +117,83 @@ impl Incoming {
 }
 
 impl Outgoing {
+    /// Nothing is to be sent once more.
     pub(super) fn leaves(&mut self) {
-        (self.has_left, self.is_on_ring) = (true, false);
+        (self.has_left, self.is_on_ring, self.ring[1]) = (true, false, self.ring[0]);
     }
 
-    /// If the other end has left all goes over TCP, and first what that one has not read. Whether it does. Behind a fence.
+    /// What the other end had not read as it left is still to be sent, before all else.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.has_left && self.ring[0] != self.ring[1]
+    }
+
+    /// If the other end has left all goes over TCP, and first what that one has not read, as far as there is room. Whether it does. Behind a
+    /// fence.
     ///
     /// # Errors
     /// The socket's, which is shut then; `InvalidData`: the other end breaks the rules of the window.
     pub(crate) fn follows(&mut self, window: &impl Window, socket: BorrowedFd<'_>) -> io::Result<bool> {
-        if self.has_left || !has_left(window) {
-            return Ok(self.has_left);
-        }
-        let was_on_ring = self.is_on_ring;
-        self.leaves();
-        if was_on_ring {
-            let sent = self.sends_unread(window, socket);
-            if sent.is_err() || self.has_ended {
-                let _ = shutdown(socket, if sent.is_err() { Shutdown::Both } else { Shutdown::Write });
+        let mut sent = Ok(());
+        if !self.has_left {
+            if !has_left(window) {
+                return Ok(false);
             }
-            sent?;
+            let (was_on_ring, of) = (self.is_on_ring, sender(window, self.ring));
+            self.leaves();
+            if !was_on_ring {
+                return Ok(true);
+            }
+            let [read, taken] = [READ_AT, TAKEN_AT].map(|at| window.poll(at));
+            if of.may_be_read(read) {
+                (self.ring[1], self.worth) = (read, taken);
+            } else {
+                sent = Err(invalid("the other end says that it has read what it cannot have"));
+            }
+        } else if !self.is_sending() {
+            return Ok(true);
         }
-        Ok(true)
+        let sent = sent.and_then(|()| self.sends_unread(window, socket));
+        if sent.is_err() {
+            let _ = shutdown(socket, Shutdown::Both);
+            self.leaves();
+        } else if self.has_ended && !self.is_sending() {
+            let _ = shutdown(socket, Shutdown::Write);
+        }
+        sent.map(|()| true)
     }
 
     fn sends_unread(&mut self, window: &impl Window, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let read = [READ_AT, TAKEN_AT].map(|at| window.poll(at));
-        let unread = sender(window, self.ring).unread_there(window, read);
-        let unread = unread.ok_or_else(|| invalid("the other end says that it has read what it cannot have"))?;
-        let (mut rest, mut fds) = (&*unread, [PollFd::from_borrowed_fd(socket, PollFlags::OUT)]);
-        let timeout = Timespec { tv_sec: 0, tv_nsec: WAITS.subsec_nanos().into() };
-        while !rest.is_empty() {
-            match now(send(socket, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))? {
-                Some(count) => rest = &rest[count..],
-                None if poll(&mut fds, Some(&timeout)) == Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
-                None => {}
+        let mut piece = [0; COPIED];
+        while self.is_sending() {
+            let at = [self.ring[1], self.worth];
+            let unread = sender(window, self.ring).unread_there(window, at, &mut piece);
+            let (count, len) = unread.ok_or_else(|| invalid("what was written is in the ring no more"))?;
+            if count > 0 {
+                match now(send(socket, &piece[..count], SendFlags::DONTWAIT | SendFlags::NOSIGNAL))? {
+                    Some(count) => {
+                        self.worth += count as u64;
+                        self.over_tcp += count as u64;
+                    }
+                    None => return Ok(()),
+                }
+            }
+            if self.worth >= len as u64 {
+                (self.ring[1], self.worth) = (self.ring[1] + ring::room(len), 0);
             }
         }
-        self.over_tcp += unread.len() as u64;
         Ok(())
+    }
+
+    /// Before a close: what the other end has not read goes over TCP, if there is room within [`WAITS`], or else the connection is reset, as
+    /// an end would be taken for that of all.
+    pub(crate) fn sends_last(&mut self, window: &impl Window, socket: BorrowedFd<'_>) {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: WAITS.subsec_nanos().into() };
+        while self.follows(window, socket).is_ok() && self.is_sending() {
+            if poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Some(&timeout)) == Ok(0) {
+                let _ = connect_unspec(socket);
+                self.leaves();
+            }
+        }
     }
 }
 
@@ -175,7 +209,7 @@ pub(crate) fn leave(
     socket: BorrowedFd<'_>,
 ) -> io::Result<bool> {
     if incoming.has_left && outgoing.has_left {
-        return Ok(true);
+        return Ok(!outgoing.is_sending());
     }
     if window.poll(CARRIED_AT) != 0 || incoming.error != 0 {
         return Ok(false);
@@ -189,9 +223,12 @@ pub(crate) fn leave(
     fence(SeqCst);
     let is_free = is_free(incoming, outgoing, window, socket);
     let wakes = outgoing.is_on_ring;
-    if !matches!(is_free, Ok(true)) {
+    let stays = || {
         window.publish(READS_RING_AT, reads_ring.into());
         window.publish(LEAVES_AT, 0);
+    };
+    if !matches!(is_free, Ok(true)) {
+        stays();
         return is_free;
     }
     window.publish(READ_AT, incoming.ring[0]);
@@ -199,8 +236,16 @@ pub(crate) fn leave(
     // Before it may come behind the program's own bytes.
     window.adds(WAKES_AT, wakes.into());
     window.publish(LEAVES_AT, HAS_LEFT);
-    if wakes {
-        send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).ok();
+    fence(SeqCst);
+    if window.poll(READS_NO_MORE_AT) != 0 && receiver(window, incoming.ring).has_something(window) {
+        // One that has closed meanwhile may not have seen it. What it has sent once more, if it has, is not counted, and taken at the end.
+        window.adds(WAKES_AT, u64::from(wakes).wrapping_neg());
+        stays();
+        return Ok(false);
+    }
+    if wakes && send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {
+        // Where there is no room the other end has bytes of TCP to read, and the program writes nothing before this returns.
+        window.adds(WAKES_AT, 1_u64.wrapping_neg());
     }
     if outgoing.has_ended && outgoing.is_on_ring {
         let _ = shutdown(socket, Shutdown::Write);
@@ -219,25 +264,28 @@ fn waits_for_other(window: &impl Window) {
     }
 }
 
-/// The other end has no window, or can be woken, or has nothing to send once more; and no byte that wakes is there or on its way.
+/// The other end has no window, or is there and can be woken, or has nothing to send once more; and no byte that wakes is there or on its
+/// way.
 fn is_free(
     incoming: &mut Incoming,
     outgoing: &mut Outgoing,
     window: &impl Window,
     socket: BorrowedFd<'_>,
 ) -> io::Result<bool> {
-    if window.poll(READS_RING_AT) == 0 && window.poll(OVER_TCP_AT) == 0 {
+    // One that asks, too, has taken back that it reads the ring.
+    if window.poll(READS_RING_AT) == 0 && window.poll(OVER_TCP_AT) == 0 && window.poll(LEAVES_AT) == 0 {
         return Ok(true);
     }
     if counted(window).is_none() || window.poll(LEAVES_AT) == ASKS {
         return Ok(false);
     }
     // One that has left sends nothing once more: it is another program's by now.
-    if !(outgoing.follows(window, socket)? || outgoing.changes_over(window)) || outgoing.has_left {
-        let has_end = window.poll(WRITES_NO_MORE_AT) != 0 && !outgoing.has_left;
-        if has_end || receiver(window, incoming.ring).has_something(window) {
-            return Ok(false);
-        }
+    let is_told = (outgoing.follows(window, socket)? || outgoing.changes_over(window)) && !outgoing.has_left;
+    let is_unread = receiver(window, incoming.ring).has_something(window);
+    let is_gone = window.poll(READS_NO_MORE_AT) != 0 || is_unread && has_end(socket);
+    let has_end = window.poll(WRITES_NO_MORE_AT) != 0 && !outgoing.has_left && !is_gone;
+    if is_unread && (is_gone || !is_told) || has_end && !is_told || outgoing.is_sending() {
+        return Ok(false);
     }
     let (begun, mut looks) = (Instant::now(), 0);
     while !incoming.is_ended {

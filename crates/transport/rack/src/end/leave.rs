@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{End, HAS_LEFT};
-use crate::{carry::leave, window::Window};
+use crate::{
+    carry::{Outgoing, leave},
+    window::Window,
+};
 
 impl<W: Window> End<W> {
     /// Both directions go over TCP from now on, for good, as those who get the socket know nothing of the window. What is still to be read
@@ -35,9 +38,18 @@ impl<W: Window> End<W> {
         self.window.get().is_some_and(leave::has_left) || self.of().outgoing.is(HAS_LEFT)
     }
 
+    /// The other end has left, and what it had not read waits for room in TCP: whoever waits for the connection is to wait for that, too, and
+    /// call [`End::follow`].
+    #[must_use]
+    pub fn is_sending(&self) -> bool {
+        let outgoing = &self.of().outgoing;
+        outgoing.is(HAS_LEFT) && outgoing.load::<Outgoing>().is_sending()
+    }
+
     /// The other end has left: what it has not read waits for this end, whatever that calls.
     pub(super) fn sends_unread(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        match self.window.get().filter(|window| leave::has_left(*window) && !self.of().outgoing.is(HAS_LEFT)) {
+        let is_due = |window: &&W| leave::has_left(*window) && !self.of().outgoing.is(HAS_LEFT) || self.is_sending();
+        match self.window.get().filter(is_due) {
             Some(window) => self.outgoing(|outgoing| {
                 self.is_open()?;
                 outgoing.follows(window, socket).map(|_| ())
@@ -60,6 +72,6 @@ impl<W: Window> End<W> {
             Ok::<_, io::Error>(incoming.follows(window))
         })??;
         self.sends_unread(socket)?;
-        Ok(has_left && self.of().outgoing.is(HAS_LEFT))
+        Ok(has_left && self.of().outgoing.is(HAS_LEFT) && !self.is_sending())
     }
 }

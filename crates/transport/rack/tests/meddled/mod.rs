@@ -29,6 +29,8 @@ pub(crate) const WORDS: usize = 128;
 pub(crate) const RING_AT: usize = 128;
 pub(crate) const WORDS_BEFORE: usize = 11;
 pub(crate) const READS_NO_MORE_AT: usize = 2 * WORD;
+pub(crate) const OVER_TCP_AT: usize = 4 * WORD;
+pub(crate) const LEAVES_AT: usize = 6 * WORD;
 
 /// Of an end, in its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +39,13 @@ pub(crate) enum Step {
     Publish(usize),
     Read,
     Poll(usize),
+    /// It has polled a word, and goes on with what it has seen.
+    Polled(usize),
     WillSleep(Bell),
     Sleeper(Bell),
 }
 
-/// Called before each step.
+/// Called before each step, and behind those that look.
 type Hook = Box<dyn FnMut(Step)>;
 
 thread_local! {
@@ -123,6 +127,15 @@ impl Window for Steps {
         self.word(&self.memory.get().parts[1 - self.end], at).store(word, SeqCst);
     }
 
+    fn adds(&self, at: usize, more: u64) {
+        self.before(Step::Publish(at));
+        self.word(&self.memory.get().parts[1 - self.end], at).fetch_add(more, SeqCst);
+    }
+
+    fn words_there(&self, at: usize, len: usize) -> Option<&[AtomicU64]> {
+        Some(self.bytes(&self.memory.get().parts[1 - self.end], at, len))
+    }
+
     fn read(&self, at: usize, into: &mut [u8]) {
         let words = self.bytes(&self.memory.get().parts[self.end], at, into.len());
         for (bytes, word) in into.chunks_mut(WORD).zip(words) {
@@ -133,7 +146,9 @@ impl Window for Steps {
 
     fn poll(&self, at: usize) -> u64 {
         self.before(Step::Poll(at));
-        self.word(&self.memory.get().parts[self.end], at).load(SeqCst)
+        let word = self.word(&self.memory.get().parts[self.end], at).load(SeqCst);
+        self.before(Step::Polled(at));
+        word
     }
 
     fn will_sleep(&self, by: Bell, turn: u32) {
@@ -222,7 +237,7 @@ pub(crate) fn once(at: usize, what: impl FnOnce() + 'static) -> impl FnMut(Step)
 }
 
 /// More than an operation here has.
-pub(crate) const STEPS: usize = 16;
+pub(crate) const STEPS: usize = 32;
 
 /// What another thread says, if it comes at all: each wait is short, should this process be stopped for a while.
 pub(crate) fn hears<T>(told: &mpsc::Receiver<T>) -> Option<T> {

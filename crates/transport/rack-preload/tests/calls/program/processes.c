@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Second descriptors, other processes, and the C library's streams. */
 #include "calls.h"
+#include <sys/mman.h>
 #include <spawn.h>
 #include <stdarg.h>
 
@@ -438,6 +439,187 @@ static void options_of_one_that_is_handed_on(void) {
   }
 }
 
+/* So that the memory may come before it is handed on. */
+static void talks_before(int turns) {
+  for (int turn = 0; turn < turns; turn++) {
+    SHOW("send before", send(b, "x", 1, 0));
+    takes(a, 1);
+  }
+}
+
+/* The close of one that another process has is none of the connection, also without time to linger. */
+static void handed_on_without_lingering(void) {
+  int ends[2];
+  char into[16];
+  struct linger none = {.l_onoff = 1, .l_linger = 0};
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  talks_before(10);
+  SHOW("setsockopt", setsockopt(a, SOL_SOCKET, SO_LINGER, &none, sizeof none));
+  SHOW("sendmsg", hands(ends[0], a));
+  int got = takes_over(ends[1]);
+  OK(close(a));
+  SHOW("send", send(got, "abc", 3, MSG_NOSIGNAL));
+  SHOW("poll", poll(&(struct pollfd){b, POLLIN, 0}, 1, 1000));
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
+  SHOW("send of the other end", send(b, "def", 3, MSG_NOSIGNAL));
+  SHOW("poll", poll(&(struct pollfd){got, POLLIN, 0}, 1, 1000));
+  SHOW("recv of what was got", recv(got, into, 16, MSG_DONTWAIT));
+  OK(close(got));
+  ended(b);
+  SHOW("recv of the end", recv(b, into, 16, MSG_DONTWAIT));
+}
+
+static void takes_late(void *with) {
+  long *of = with;
+  pauses(250);
+  takes(of[0], of[1]);
+  sends(of[0], "!");
+}
+
+/* More is unread than TCP has room for, and who got it reads late. The other end waits for an answer, by one means or another. */
+static void handed_on_with_much(void) {
+  void (*const waits[])(void *) = {polls_for_bytes, reads_one, waits_in_a_set};
+  static char some[1000];
+  int ends[2], little = 20000;
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  talks_before(14);
+  for (int turn = 0; turn < 3; turn++) {
+    int of[2] = {a, b};
+    long left[2] = {0, 0};
+    struct later more;
+    if (turn > 0)
+      pairs(of);
+    OK(setsockopt(of[0], SOL_SOCKET, SO_RCVBUF, &little, sizeof little));
+    OK(setsockopt(of[1], SOL_SOCKET, SO_SNDBUF, &little, sizeof little));
+    for (int idle = 0; idle < 5;) {
+      long got = send(of[1], some, sizeof some, MSG_DONTWAIT);
+      left[1] += got > 0 ? got : 0;
+      idle = got > 0 ? 0 : idle + 1;
+      pauses(got > 0 ? 0 : 5);
+    }
+    SHOW("sendmsg", hands(ends[0], of[0]));
+    left[0] = takes_over(ends[1]);
+    OK(close(of[0]));
+    later(&more, 0, takes_late, left);
+    step();
+    waits[turn](&of[1]);
+    if (turn != 1)
+      takes(of[1], 1);
+    joins(&more);
+    SHOW("send", send(of[1], "again", 5, 0));
+    gathers("what came", left[0], 5);
+    OK(close(left[0]));
+    OK(close(of[1]));
+  }
+}
+
+/* The other end has closed: what is unread would be lost. */
+static void handed_on_as_the_other_end_has_closed(void) {
+  int ends[2];
+  char into[16] = {0};
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  talks_before(8);
+  SHOW("send", send(b, "abc", 3, 0));
+  OK(close(b));
+  there(a, 3);
+  int got = a;
+  if (SHOW("sendmsg", hands(ends[0], a)) == 1)
+    got = takes_over(ends[1]);
+  gathers("it is left", got, 3);
+  SHOW("recv of the end", recv(got, into, 16, 0));
+}
+
+/* Calls that go well leave `errno` alone: many look at it behind a close. */
+static void leaves_errno_alone(void) {
+  char into[16];
+  int ends[2], set = OK(epoll_create1(0)), pipes[2], file = OK(memfd_create("file", 0)), count;
+  struct epoll_event event = {.events = EPOLLIN};
+  struct pollfd one = {b, POLLIN, 0};
+  struct linger none = {.l_onoff = 1, .l_linger = 0};
+  OK(pipe(pipes));
+  OK(write(file, "abcdef", 6));
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+#define KEEPS(call)                                                            \
+  do {                                                                         \
+    step();                                                                    \
+    errno = ENOTNAM;                                                           \
+    long result_ = (long)(call);                                               \
+    int why_ = errno;                                                          \
+    say("%s: %ld, errno %s", #call, result_, strerrorname_np(why_));            \
+  } while (0)
+  KEEPS(send(a, "abcdef", 6, 0));
+  KEEPS(poll(&one, 1, 1000));
+  KEEPS(epoll_ctl(set, EPOLL_CTL_ADD, b, &event));
+  KEEPS(epoll_wait(set, &event, 1, 1000));
+  KEEPS(recv(b, into, 6, MSG_WAITALL));
+  KEEPS(epoll_wait(set, &event, 1, 0));
+  KEEPS(poll(&one, 1, 0));
+  KEEPS(sendfile(a, file, &(off_t){0}, 6));
+  KEEPS(splice(b, NULL, pipes[1], NULL, 6, 0));
+  KEEPS(splice(pipes[0], NULL, b, NULL, 6, 0));
+  KEEPS(ioctl(a, FIONREAD, &count) < 0);
+  KEEPS(recv(a, into, 6, MSG_WAITALL));
+  KEEPS(setsockopt(a, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)));
+  int other = dup(a);
+  KEEPS(dup2(a, other) - other);
+  KEEPS(close(other));
+  KEEPS(hands(ends[0], a));
+  KEEPS(close(a));
+  KEEPS(shutdown(b, SHUT_WR));
+  KEEPS(close(b));
+  int more[2];
+  for (int turn = 0; turn < 2; turn++) {
+    pairs(more);
+    if (turn == 0)
+      OK(setsockopt(more[0], SOL_SOCKET, SO_LINGER, &none, sizeof none));
+    sends(more[1], "x");
+    KEEPS(close(more[turn]));
+    KEEPS(close(more[1 - turn]));
+  }
+}
+
+/* The set of the other ends is large, and they have been quiet. */
+static void some_of_many_are_handed_on(void) {
+  enum { MANY = 24 };
+  int ends[2], of[MANY][2], set = OK(epoll_create1(0));
+  char into[16];
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  for (int at = 0; at < MANY; at++) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.fd = at};
+    pairs(of[at]);
+    OK(epoll_ctl(set, EPOLL_CTL_ADD, of[at][1], &event));
+  }
+  for (int turn = 0; turn < 10; turn++) {
+    struct epoll_event event;
+    OK(epoll_wait(set, &event, 1, 5));
+  }
+  for (int at = 0; at < MANY; at += 5) {
+    struct epoll_event event = {0};
+    if (at % 2)
+      sends(of[at][1], "unread");
+    SHOW("sendmsg", hands(ends[0], of[at][0]));
+    int got = takes_over(ends[1]);
+    OK(close(of[at][0]));
+    SHOW("epoll_wait of nothing", epoll_wait(set, &event, 1, 10));
+    if (at % 2)
+      gathers("it is left", got, 6);
+    sends(got, "abc");
+    SHOW("epoll_wait", epoll_wait(set, &event, 1, 5000));
+    say("%s of %d", bits(event.events), event.data.fd == at);
+    SHOW("recv", recv(of[at][1], into, 3, MSG_DONTWAIT));
+    SHOW("epoll_wait of nothing", epoll_wait(set, &event, 1, 10));
+    sends(of[at][1], "back");
+    gathers("what came", got, 4);
+    struct later more;
+    later(&more, 10, closes, &got);
+    SHOW("epoll_wait of the end", epoll_wait(set, &event, 1, 5000));
+    say("%s of %d", bits(event.events), event.data.fd == at);
+    joins(&more);
+    SHOW("recv of the end", recv(of[at][1], into, 3, MSG_DONTWAIT));
+    OK(close(of[at][1]));
+  }
+}
+
 /* Both ends are handed on, and a half is shut before. */
 static void both_ends_are_handed_on(void) {
   int ends[2], of[2];
@@ -612,6 +794,11 @@ const struct scenario OF_PROCESSES[] = {
     {"others-wait-as-it-is-handed-on", others_wait_as_it_is_handed_on},
     {"others-sleep-as-it-is-handed-on", others_sleep_as_it_is_handed_on},
     {"options-of-one-that-is-handed-on", options_of_one_that_is_handed_on},
+    {"handed-on-without-lingering", handed_on_without_lingering},
+    {"handed-on-with-much", handed_on_with_much},
+    {"handed-on-as-the-other-end-has-closed", handed_on_as_the_other_end_has_closed},
+    {"leaves-errno-alone", leaves_errno_alone},
+    {"some-of-many-are-handed-on", some_of_many_are_handed_on},
     {"both-ends-are-handed-on", both_ends_are_handed_on},
     {"serves-by-another", serves_by_another},
     {"handed-to-a-child", handed_to_a_child},
