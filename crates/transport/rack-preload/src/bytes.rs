@@ -134,7 +134,8 @@ impl Call {
 
     /// Before the socket is asked, which takes longer: what a call waits for is there soon, as a rule.
     fn looks_before(&self) -> Option<Look> {
-        let waits = self.conn.is_blocking.load(Ordering::Relaxed) && !self.has(libc::MSG_DONTWAIT);
+        let is_at_once = self.conn.is_at_once[Bell::Message as usize].load(Ordering::Relaxed);
+        let waits = self.conn.is_blocking.load(Ordering::Relaxed) && !is_at_once && !self.has(libc::MSG_DONTWAIT);
         if waits { self.conn.end.looks(Bell::Message) } else { None }
     }
 

@@ -88,7 +88,7 @@ pub unsafe extern "C" fn syscall(
 /// A descriptor has got another number, too, where nothing else is any more.
 fn names(fd: c_int, to: c_int) -> c_int {
     if to >= 0 && fd != to {
-        if to <= libc::STDERR_FILENO {
+        if to <= libc::STDERR_FILENO || !process::is_own() {
             // As one does before another program is begun that knows nothing of it.
             is_not_followed(fd);
         }
@@ -169,15 +169,13 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) ->
     after_fcntl(fd, command, arg, unsafe { real::fcntl64(fd, command, arg) })
 }
 
-/// A program that is begun so gets a descriptor, as its input or output or because it has its number already.
+/// A program that is begun so gets a descriptor.
 ///
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int {
-    if to <= libc::STDERR_FILENO || fd == to {
-        is_not_followed(fd);
-    }
+    is_not_followed(fd);
     // SAFETY: the caller's.
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
 }

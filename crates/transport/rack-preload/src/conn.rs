@@ -478,7 +478,7 @@ impl Conn {
         // The kernel resets what is closed with bytes that nobody has read, and knows nothing of those of the ring.
         let has_unread = || self.end.count().is_ok_and(|count| count > 0) || self.has_unread_of_tcp(fd);
         // One that went back to TCP may be another process' by now.
-        let is_memorys = self.is_attached() && !self.is_tcp();
+        let is_memorys = self.is_attached() && !self.is_tcp() && !self.end.is_leaving();
         let resets = is_lone && (is_asked && has_no_time || is_memorys && (has_no_time || has_unread()));
         if resets {
             resets_now(fd);
@@ -610,6 +610,7 @@ pub(crate) fn is_not_followed(fd: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use std::{
+        io::{Read, Write},
         net::{Ipv4Addr, TcpListener, TcpStream},
         os::fd::AsRawFd,
     };
@@ -661,6 +662,32 @@ mod tests {
         late.stays_tcp();
         late.gives(Memory::pair().unwrap().into_iter().next().unwrap());
         assert!(!late.is_given());
+    }
+
+    /// It has left the rings by another process that has the connection, too, and has given it to one that has not read it yet.
+    #[test]
+    fn close_leaves_a_connection_alone_that_another_process_has_handed_on() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = listener.accept().unwrap().0;
+        let mut receiver = socket.try_clone().unwrap();
+        let mut memory = Memory::pair().unwrap().into_iter();
+        let conn = Conn::opened(socket.as_raw_fd());
+        conn.gives(memory.next().unwrap());
+        while conn.is_given() {
+            conn.attaches();
+        }
+        let end = End::new().unwrap();
+        assert!(end.attach(memory.next().unwrap()).unwrap() && conn.end.leave(&socket).unwrap());
+        assert!(end.follow(&other).unwrap());
+        other.write_all(b"abc").unwrap();
+        let mut seen = [0; 3];
+        assert_eq!(receiver.peek(&mut seen).unwrap(), 3);
+        conn.closes(socket.as_raw_fd());
+        receiver.read_exact(&mut seen).unwrap();
+        assert_eq!(&seen, b"abc");
+        other.write_all(b"more").unwrap();
+        assert_eq!(receiver.read(&mut [0; 8]).unwrap(), 4);
     }
 
     #[test]

@@ -4,14 +4,15 @@
 //!
 //! Of `execl` and the like, which have any number of arguments, those of `x86_64` are followed.
 
-use std::ffi::CStr;
+use std::{ffi::CStr, mem, ptr};
 
 use libc::{c_char, c_int, c_void};
 use rustix::io::FdFlags;
 
 use crate::{
     conn::{CONNS, borrowed, is_not_followed},
-    real,
+    process,
+    real::{self, Next},
 };
 
 /// Words that are looked at of a list: what the kernel takes has fewer than these, as a rule.
@@ -21,7 +22,9 @@ type Words = *const *const c_char;
 
 /// A connection that the next program gets.
 fn goes_on(fd: c_int) -> bool {
-    CONNS.has(fd) && rustix::io::fcntl_getfd(borrowed(fd)).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
+    CONNS.has(fd)
+        && rustix::io::fcntl_getfd(borrowed(fd)).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
+        && (process::is_own() || process::is_parents(fd))
 }
 
 /// Numbers that stand by themselves, as in `5`, `--fd=5`, `/dev/fd/5` and `3;5`, and not in `a5`, `05` or `5.1`.
@@ -103,21 +106,48 @@ begins! {
     execvp(file: *const c_char, arguments: Words), arguments, environ;
     execvpe(file: *const c_char, arguments: Words, environment: Words), arguments, environment;
     fexecve(program: c_int, arguments: Words, environment: Words), arguments, environment;
+    system(command: *const c_char), [command, ptr::null()].as_ptr(), environ;
     execveat(at: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int), arguments, environment;
     posix_spawn(child: *mut c_int, path: *const c_char, actions: *const c_void, how: *const c_void, arguments: Words, environment: Words), arguments, environment;
     posix_spawnp(child: *mut c_int, file: *const c_char, actions: *const c_void, how: *const c_void, arguments: Words, environment: Words), arguments, environment;
+}
+
+static POPEN: Next = Next::new(c"popen");
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+    let found = POPEN.get();
+    if found.is_null() {
+        real::fail(libc::ENOSYS);
+        return ptr::null_mut();
+    }
+    // SAFETY: the function of this name has these arguments and this result.
+    let call: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void = unsafe { mem::transmute(found) };
+    // SAFETY: the caller's.
+    unsafe {
+        begins([command, ptr::null()].as_ptr(), environ);
+        call(command, mode)
+    }
+}
+
+/// Before the program begins: the child of a `vfork`, or a handler, finds them so.
+pub(crate) fn resolve() {
+    POPEN.get();
+    #[cfg(all(target_arch = "x86_64", not(test)))]
+    any::resolve();
 }
 
 /// Those with any number of arguments: they save the registers that hold some of these, have them looked at, and go on to the next function
 /// as if they had not been there.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 mod any {
-    use std::arch::naked_asm;
+    use std::{arch::naked_asm, ptr};
 
     use libc::{c_char, c_int};
 
-    use super::{Words, begins, environ};
-    use crate::real::Next;
+    use super::{Next, Words, begins, environ};
 
     /// Arguments in registers.
     const REGISTERS: usize = 6;
@@ -125,7 +155,11 @@ mod any {
     static EXECLP: Next = Next::new(c"execlp");
     static EXECLE: Next = Next::new(c"execle");
 
-    /// The next function, of that number. `registers`: the first arguments, and 10 words on, behind what was saved and where it returns to, the
+    pub(super) fn resolve() {
+        [&EXECL, &EXECLP, &EXECLE].into_iter().for_each(|next| _ = next.get());
+    }
+
+    /// The next function, of that number. `registers`: the first arguments, and behind what was saved, and where it returns to, the
     /// others.
     ///
     /// # Safety
@@ -136,7 +170,7 @@ mod any {
         let mut count = 1;
         while count < super::WORDS_MAX && !argument(count).is_null() {
             // SAFETY: a list of one, and of its end.
-            unsafe { begins([argument(count), std::ptr::null()].as_ptr(), std::ptr::null()) };
+            unsafe { begins([argument(count), ptr::null()].as_ptr(), ptr::null()) };
             count += 1;
         }
         // SAFETY: the C library's, which is read as its own functions of these names read it.
@@ -147,7 +181,7 @@ mod any {
             _ => (argument(count + 1).cast(), &EXECLE),
         };
         // SAFETY: the caller's.
-        unsafe { begins(std::ptr::null(), environment) };
+        unsafe { begins(ptr::null(), environment) };
         next.get().addr()
     }
 

@@ -5,7 +5,7 @@ use std::ptr;
 
 use libc::{c_int, c_void};
 
-use crate::{conn, monitor, peers, process, real, rings, set, stats};
+use crate::{conn, exec, monitor, peers, process, real, rings, set, stats};
 
 unsafe extern "C" {
     fn __cxa_atexit(what: unsafe extern "C" fn(*mut c_void), with: *mut c_void, of_library: *mut c_void) -> c_int;
@@ -17,6 +17,7 @@ extern "C" fn starts() {
     // SAFETY: the function stays, as the library is never unloaded.
     unsafe { __cxa_atexit(ends, ptr::null_mut(), ptr::null_mut()) };
     real::resolve();
+    exec::resolve();
     process::starts();
     monitor::starts();
     rings::starts();

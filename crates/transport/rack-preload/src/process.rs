@@ -12,6 +12,13 @@ pub(crate) fn starts() {
     OWN.store(std::process::id(), Ordering::Relaxed);
 }
 
+/// In the child of a `vfork`: whether a descriptor is still what its parent has there.
+pub(crate) fn is_parents(fd: i32) -> bool {
+    const KCMP_FILE: libc::c_int = 0;
+    // SAFETY: numbers.
+    unsafe { libc::syscall(libc::SYS_kcmp, OWN.load(Ordering::Relaxed), std::process::id(), KCMP_FILE, fd, fd) == 0 }
+}
+
 pub(crate) fn is_own() -> bool {
     OWN.load(Ordering::Relaxed) == std::process::id()
 }

@@ -115,6 +115,7 @@ next! {
     c"posix_spawn_file_actions_adddup2" posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     c"posix_spawn" posix_spawn(child: *mut c_int, path: *const c_char, actions: *const c_void, how: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     c"posix_spawnp" posix_spawnp(child: *mut c_int, file: *const c_char, actions: *const c_void, how: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    c"system" system(command: *const c_char) -> c_int;
     c"execve" execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     c"execv" execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     c"execvp" execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;

@@ -234,8 +234,9 @@ impl Incoming {
         is_alone: bool,
     ) -> io::Result<Option<Option<usize>>> {
         let most = left.and_then(|left| usize::try_from(left).ok()).map_or(into.len(), |left| left.min(into.len()));
-        // What wakes is left for those who sleep; and behind that there may be bytes of an end that has come, written and left meanwhile.
-        let looks = leaves || !is_alone || left.is_none();
+        // What wakes is left for those who sleep; and behind that there may be bytes of an end that has written and left meanwhile.
+        let may_go_over = left.is_none() && (window.poll(READS_RING_AT) != 0 || leave::has_asked(window));
+        let looks = leaves || !is_alone || may_go_over;
         let Some((_, count)) = now(recv(socket, &mut into[..most], flags(looks)))? else {
             return Ok(Some(None));
         };
@@ -250,10 +251,14 @@ impl Incoming {
             };
         }
         // Meanwhile the other end may have gone over to the ring: what came behind its last byte is none of these.
+        let came = count;
         let mut count = match self.left_over_tcp(window)? {
-            Some(left) => usize::try_from(left).map_or(count, |left| count.min(left)),
-            None => count,
+            Some(left) => usize::try_from(left).map_or(came, |left| came.min(left)),
+            None => came,
         };
+        if !looks {
+            self.has_woken(window, came - count)?;
+        }
         if !leaves && looks && count > 0 {
             let Some((_, taken)) = now(recv(socket, &mut into[..count], flags(false)))? else { return Ok(Some(None)) };
             count = taken;
@@ -301,10 +306,10 @@ impl Incoming {
         Ok(most > 0 || is_uncounted || heard == 0)
     }
 
-    /// At most so many bytes that wake; how many there were. 0: it is looked whether there is one, or the end.
+    /// At most so many bytes that wake; how many there were. 0: it is looked how many there are, or whether there is the end.
     fn takes_some(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         let mut wakes = [0; WAKES];
-        match recv(socket, &mut wakes[..most.max(1)], flags(most == 0)) {
+        match recv(socket, &mut wakes[..if most == 0 { WAKES } else { most }], flags(most == 0)) {
             Ok((_, 0)) => self.is_ended = true,
             Ok((_, count)) => return Ok(count),
             Err(Errno::WOULDBLOCK | Errno::INTR) => {}

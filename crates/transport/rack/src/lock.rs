@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A lock in memory that several processes share. It is held for the copy of some bytes, which may be those of a file, and never while its
-//! holder waits for another one.
+//! A lock in memory that several processes share. It is held for the copy of some bytes, which may be those of a file, and not while its
+//! holder waits for another one, but for a tenth of a second where an end goes back to TCP.
 //!
 //! A process may be killed while it holds it. Who waits for it finds out, and takes it: what it protects is not to be trusted then.
 

@@ -36,7 +36,7 @@ use rustix::{
 };
 
 use super::{
-    CARRIED_AT, COPIED, Incoming, OVER_TCP_AT, Outgoing, READS_RING_AT, WAKES, has_end, invalid, now, receiver, sender,
+    CARRIED_AT, Incoming, OVER_TCP_AT, Outgoing, READS_RING_AT, WAKES, has_end, invalid, now, receiver, sender,
 };
 use crate::{
     ring,
@@ -56,6 +56,8 @@ const WAITS: Duration = Duration::from_millis(100);
 /// Looks before naps.
 const LOOKS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(50);
+/// Bytes that are sent once more by one call.
+const PIECE: usize = 2048;
 
 /// Bytes that wake are counted from now on.
 pub(crate) fn counts(window: &impl Window) {
@@ -66,6 +68,11 @@ pub(crate) fn counts(window: &impl Window) {
 fn counted(window: &impl Window) -> Option<u64> {
     let all = window.poll(WAKES_AT).checked_sub(1);
     all.filter(|_| window.poll(CARRIED_AT) == 0)
+}
+
+/// The other end asks to leave, or has left.
+pub(super) fn has_asked(window: &impl Window) -> bool {
+    window.poll(LEAVES_AT) != 0
 }
 
 /// The other end has left.
@@ -89,6 +96,16 @@ pub(crate) fn sends_wake(window: &impl Window, socket: BorrowedFd<'_>) -> Option
 }
 
 impl Incoming {
+    /// So many bytes came behind the last one of TCP, and wake.
+    pub(super) fn has_woken(&mut self, window: &impl Window, count: usize) -> io::Result<()> {
+        self.wakes += count as u64;
+        // The other end came, wrote and left in the moment in which TCP was read.
+        match counted(window) {
+            Some(all) if has_left(window) && self.wakes > all => Err(invalid("bytes were taken for some that wake")),
+            _ => Ok(()),
+        }
+    }
+
     /// Bytes that wake which may be taken: what comes behind them may be the program's, of one that has left.
     pub(super) fn wakes_most(&self, window: &impl Window) -> usize {
         match counted(window) {
@@ -133,11 +150,18 @@ impl Outgoing {
     /// # Errors
     /// The socket's, which is shut then; `InvalidData`: the other end breaks the rules of the window.
     pub(crate) fn follows(&mut self, window: &impl Window, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        if !self.has_left && !has_left(window) {
+            return Ok(false);
+        }
+        self.goes_after(window, socket)
+    }
+
+    /// Apart, as each write asks: its room on the stack may be scarce, as in the handler of a signal.
+    #[cold]
+    #[inline(never)]
+    fn goes_after(&mut self, window: &impl Window, socket: BorrowedFd<'_>) -> io::Result<bool> {
         let mut sent = Ok(());
         if !self.has_left {
-            if !has_left(window) {
-                return Ok(false);
-            }
             let (was_on_ring, of) = (self.is_on_ring, sender(window, self.ring));
             self.leaves();
             if !was_on_ring {
@@ -163,7 +187,7 @@ impl Outgoing {
     }
 
     fn sends_unread(&mut self, window: &impl Window, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let mut piece = [0; COPIED];
+        let mut piece = [0; PIECE];
         while self.is_sending() {
             let at = [self.ring[1], self.worth];
             let unread = sender(window, self.ring).unread_there(window, at, &mut piece);

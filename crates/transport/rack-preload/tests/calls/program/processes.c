@@ -188,6 +188,14 @@ static void begins_another_that_finds_it(void) {
   say("it ends with %d", child_ends(child));
   there(a, 4);
   SHOW("recv", recv(a, into, 16, MSG_DONTWAIT));
+  posix_spawn_file_actions_t how;
+  posix_spawn_file_actions_init(&how);
+  posix_spawn_file_actions_adddup2(&how, a, 9);
+  char *renumbered[] = {"sh", "-c", "printf hi >&9", NULL};
+  SHOW("posix_spawn", posix_spawn(&child, "/bin/sh", &how, NULL, renumbered, environ));
+  say("it ends with %d", child_ends(child));
+  there(b, 2);
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
   child = OK(fork());
   if (child == 0) {
     /* More words than registers. */
@@ -195,6 +203,22 @@ static void begins_another_that_finds_it(void) {
     _exit(9);
   }
   say("it ends with %d", child_ends(child));
+}
+
+static void has_the_shell_use_it(void) {
+  char into[16];
+  char command[32];
+  step();
+  snprintf(command, sizeof command, "printf abc >&%d", a);
+  SHOW("system", system(command));
+  there(b, 3);
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
+  snprintf(command, sizeof command, "printf defg >&%d", b);
+  FILE *shell = popen(command, "r");
+  SHOW("popen", fread(into, 1, 16, shell));
+  SHOW("pclose", pclose(shell));
+  there(a, 4);
+  SHOW("recv", recv(a, into, 16, MSG_DONTWAIT));
 }
 
 static void begins_another_without_it(void) {
@@ -787,6 +811,7 @@ const struct scenario OF_PROCESSES[] = {
     {"both-write", both_write},
     {"begins-another", begins_another},
     {"begins-another-that-finds-it", begins_another_that_finds_it},
+    {"has-the-shell-use-it", has_the_shell_use_it},
     {"begins-another-without-it", begins_another_without_it},
     {"is-output", is_output},
     {"handed-on", handed_on},
