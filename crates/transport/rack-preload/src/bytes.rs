@@ -145,11 +145,7 @@ impl Call {
             Some(until) => until,
             None => *limit.insert(self.limit(bell)?),
         };
-        let waited = match look {
-            Some(look) => self.conn.end.wait_after(Some(look), &*self.conn, bell, until),
-            None => self.conn.end.wait(&*self.conn, bell, until),
-        };
-        let is_there = waited.map_err(|why| number(&why))?;
+        let is_there = self.conn.end.wait_after(look, &*self.conn, bell, until).map_err(|why| number(&why))?;
         if !is_there && until.is_some_and(|until| Instant::now() >= until) {
             return Err(libc::EAGAIN);
         }

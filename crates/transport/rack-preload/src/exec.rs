@@ -4,15 +4,14 @@
 //!
 //! Of `execl` and the like, which have any number of arguments, those of `x86_64` are followed.
 
-use std::{ffi::CStr, mem, ptr};
+use std::{ffi::CStr, ptr};
 
 use libc::{c_char, c_int, c_void};
 use rustix::io::FdFlags;
 
 use crate::{
     conn::{CONNS, borrowed, is_not_followed},
-    process,
-    real::{self, Next},
+    process, real,
 };
 
 /// Words that are looked at of a list: what the kernel takes has fewer than these, as a rule.
@@ -84,12 +83,12 @@ unsafe extern "C" {
 }
 
 macro_rules! begins {
-    ($($name:ident($($arg:ident: $type:ty),*), $arguments:expr, $environment:expr;)*) => {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty, $arguments:expr, $environment:expr;)*) => {
         $(
             /// # Safety
             /// That of the function.
             #[cfg_attr(not(test), unsafe(no_mangle))]
-            pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+            pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
                 // SAFETY: the caller's.
                 unsafe {
                     begins($arguments, $environment);
@@ -101,40 +100,20 @@ macro_rules! begins {
 }
 
 begins! {
-    execve(path: *const c_char, arguments: Words, environment: Words), arguments, environment;
-    execv(path: *const c_char, arguments: Words), arguments, environ;
-    execvp(file: *const c_char, arguments: Words), arguments, environ;
-    execvpe(file: *const c_char, arguments: Words, environment: Words), arguments, environment;
-    fexecve(program: c_int, arguments: Words, environment: Words), arguments, environment;
-    system(command: *const c_char), [command, ptr::null()].as_ptr(), environ;
-    execveat(at: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int), arguments, environment;
-    posix_spawn(child: *mut c_int, path: *const c_char, actions: *const c_void, how: *const c_void, arguments: Words, environment: Words), arguments, environment;
-    posix_spawnp(child: *mut c_int, file: *const c_char, actions: *const c_void, how: *const c_void, arguments: Words, environment: Words), arguments, environment;
-}
-
-static POPEN: Next = Next::new(c"popen");
-
-/// # Safety
-/// That of the function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-    let found = POPEN.get();
-    if found.is_null() {
-        real::fail(libc::ENOSYS);
-        return ptr::null_mut();
-    }
-    // SAFETY: the function of this name has these arguments and this result.
-    let call: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void = unsafe { mem::transmute(found) };
-    // SAFETY: the caller's.
-    unsafe {
-        begins([command, ptr::null()].as_ptr(), environ);
-        call(command, mode)
-    }
+    execve(path: *const c_char, arguments: Words, environment: Words) -> c_int, arguments, environment;
+    execv(path: *const c_char, arguments: Words) -> c_int, arguments, environ;
+    execvp(file: *const c_char, arguments: Words) -> c_int, arguments, environ;
+    execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int, arguments, environment;
+    fexecve(program: c_int, arguments: Words, environment: Words) -> c_int, arguments, environment;
+    popen(command: *const c_char, mode: *const c_char) -> *mut c_void, [command, ptr::null()].as_ptr(), environ;
+    system(command: *const c_char) -> c_int, [command, ptr::null()].as_ptr(), environ;
+    execveat(at: c_int, path: *const c_char, arguments: Words, environment: Words, flags: c_int) -> c_int, arguments, environment;
+    posix_spawn(child: *mut c_int, path: *const c_char, actions: *const c_void, how: *const c_void, arguments: Words, environment: Words) -> c_int, arguments, environment;
+    posix_spawnp(child: *mut c_int, file: *const c_char, actions: *const c_void, how: *const c_void, arguments: Words, environment: Words) -> c_int, arguments, environment;
 }
 
 /// Before the program begins: the child of a `vfork`, or a handler, finds them so.
 pub(crate) fn resolve() {
-    POPEN.get();
     #[cfg(all(target_arch = "x86_64", not(test)))]
     any::resolve();
 }
@@ -147,7 +126,8 @@ mod any {
 
     use libc::{c_char, c_int};
 
-    use super::{Next, Words, begins, environ};
+    use super::{Words, begins, environ};
+    use crate::real::Next;
 
     /// Arguments in registers.
     const REGISTERS: usize = 6;

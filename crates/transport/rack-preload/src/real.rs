@@ -52,6 +52,27 @@ pub(crate) fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// What a function gives that fails.
+trait Failed {
+    const FAILED: Self;
+}
+
+impl Failed for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Failed for c_long {
+    const FAILED: Self = -1;
+}
+
+impl Failed for ssize_t {
+    const FAILED: Self = -1;
+}
+
+impl Failed for *mut c_void {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
 macro_rules! next {
     ($($symbol:literal $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         /// Before the program begins: a handler of a signal finds them so.
@@ -71,7 +92,7 @@ macro_rules! next {
                 let found = nexts::$name.get();
                 if found.is_null() {
                     fail(libc::ENOSYS);
-                    return -1;
+                    return <$result as Failed>::FAILED;
                 }
                 // SAFETY: the function of this name has these arguments and this result. A variable one is one register, as it is here.
                 let call: unsafe extern "C" fn($($type),*) -> $result = unsafe { mem::transmute(found) };
@@ -115,6 +136,8 @@ next! {
     c"posix_spawn_file_actions_adddup2" posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     c"posix_spawn" posix_spawn(child: *mut c_int, path: *const c_char, actions: *const c_void, how: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     c"posix_spawnp" posix_spawnp(child: *mut c_int, file: *const c_char, actions: *const c_void, how: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    c"fdopen" fdopen(fd: c_int, mode: *const c_char) -> *mut c_void;
+    c"popen" popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
     c"system" system(command: *const c_char) -> c_int;
     c"execve" execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     c"execv" execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
@@ -138,23 +161,6 @@ next! {
     c"epoll_pwait" epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int;
     c"epoll_wait" epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int;
     c"epoll_pwait2" epoll_pwait2(set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
-}
-
-/// `fdopen`, whose result is no number.
-static FDOPEN: Next = Next::new(c"fdopen");
-
-/// # Safety
-/// That of `fdopen`.
-pub(crate) unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    let found = FDOPEN.get();
-    if found.is_null() {
-        fail(libc::ENOSYS);
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the function of this name has these arguments and this result.
-    let call: unsafe extern "C" fn(c_int, *const c_char) -> *mut c_void = unsafe { mem::transmute(found) };
-    // SAFETY: the caller's.
-    unsafe { call(fd, mode) }
 }
 
 /// Which of the flags of `poll` are of these bits.

@@ -52,6 +52,21 @@ fn reads_all(side: &Side, looks: bool) -> Vec<u8> {
     }
 }
 
+/// The same, with what the other end does at a step of it; and once more.
+fn reads_all_while(side: &Side, looks: bool, at: usize, does: impl Fn() + 'static) -> Vec<u8> {
+    hooks(
+        1,
+        once(at, move || {
+            does();
+            settles();
+        }),
+    );
+    let mut got = reads_all(side, looks);
+    unhooks();
+    got.extend(reads_all(side, looks));
+    got
+}
+
 /// The writer goes over to the ring between any two steps of a reader that it wakes: the byte that wakes is neither read nor taken
 /// for the end.
 #[test]
@@ -61,16 +76,8 @@ fn change_over_in_the_middle_of_a_read_is_no_end() {
             let ([here, there], _) = attached(over_tcp);
             there.end.arms(Bell::Message);
             let writes = Arc::clone(&here);
-            hooks(
-                1,
-                once(at, move || {
-                    assert_eq!(writes.write(b"hello").unwrap(), Some(5));
-                    settles();
-                }),
-            );
-            let mut got = reads_all(&there, looks);
-            unhooks();
-            got.extend(reads_all(&there, looks));
+            let mut got =
+                reads_all_while(&there, looks, at, move || assert_eq!(writes.write(b"hello").unwrap(), Some(5)));
             here.write(b", and more").unwrap();
             got.extend(reads_all(&there, looks));
             let is_all = got[over_tcp..] == *b"hello, and more" || got[over_tcp..] == *b", and more";
@@ -288,18 +295,11 @@ fn end_that_leaves_in_the_middle_of_a_read_is_followed() {
             let ([here, there], _) = attached(over_tcp);
             there.end.arms(Bell::Message);
             let writes = Arc::clone(&here);
-            hooks(
-                1,
-                once(at, move || {
-                    assert_eq!(writes.write(b"ring").unwrap(), Some(4));
-                    assert!(writes.end.leave(&writes.socket).unwrap());
-                    (&writes.socket).write_all(b", behind").unwrap();
-                    settles();
-                }),
-            );
-            let mut got = reads_all(&there, false);
-            unhooks();
-            got.extend(reads_all(&there, false));
+            let got = reads_all_while(&there, false, at, move || {
+                assert_eq!(writes.write(b"ring").unwrap(), Some(4));
+                assert!(writes.end.leave(&writes.socket).unwrap());
+                (&writes.socket).write_all(b", behind").unwrap();
+            });
             let is_all = got[over_tcp..] == *b"ring, behind" || got.len() == over_tcp;
             assert!(is_all, "step {at} of a read after {over_tcp} bytes over TCP: {got:?}");
         }

@@ -38,13 +38,10 @@ impl<W: Window> End<W> {
     /// # Errors
     /// As [`End::read`]; `Interrupted`: by a signal.
     pub fn wait(&self, socket: impl AsFd, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
-        match self.looks(bell) {
-            None if self.is_on_ring(bell) => Ok(true),
-            look => self.wait_after(look, socket, bell, until),
-        }
+        self.wait_after(None, socket, bell, until)
     }
 
-    /// As [`End::wait`], without a look, as there was one before, or the ring is not used.
+    /// As [`End::wait`], which looks only if nobody has looked before.
     ///
     /// # Errors
     /// As [`End::wait`].
@@ -55,6 +52,10 @@ impl<W: Window> End<W> {
         bell: Bell,
         until: Option<Instant>,
     ) -> io::Result<bool> {
+        let look = look.or_else(|| self.looks(bell));
+        if look.is_none() && self.is_on_ring(bell) {
+            return Ok(true);
+        }
         self.sleeps();
         let is_there = self.sleep(&socket, bell, until);
         self.woke();
